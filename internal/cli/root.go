@@ -51,7 +51,7 @@ func Main(ctx context.Context) int {
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s%s\n", p.failure, errs.Message(err))
 	var lost *criclient.LostError
-	if errors.As(err, &lost) {
+	if p.name == "berth" && errors.As(err, &lost) { // other programs have the codes of the tool that they stand for
 		return lostCode
 	}
 	return 1

@@ -155,12 +155,25 @@ func Describe(data []byte) *Description {
 	if !ok && file.Server != nil {
 		last.fault("server", "server: want a URL, not %v", file.Server)
 	}
+	if server == "" && ok == (file.Server != nil) {
+		last.ignoredWithoutServer(file.looseHost)
+	}
 	d.Endpoints = append(d.Endpoints, last)
 	if err := toml.Unmarshal(data, &typed{}); err != nil && len(d.AllFaults()) == 0 {
 		d.Faults = append(d.Faults, decodeFault("", err))
 	}
 	slices.SortFunc(d.Warnings, func(a, b Fault) int { return strings.Compare(a.Text, b.Text) })
 	return &d
+}
+
+// ignoredWithoutServer warns of keys of the registry itself that have an effect only with the key server.
+func (e *Endpoint) ignoredWithoutServer(table looseHost) {
+	for name, value := range map[string]any{"capabilities": table.Capabilities, "override_path": table.OverridePath} {
+		if value != nil {
+			e.Warnings = append(e.Warnings, Fault{Line: e.lines[name], Text: name + ": has no effect on the registry itself without the key server"})
+		}
+	}
+	slices.SortFunc(e.Warnings, func(a, b Fault) int { return strings.Compare(a.Text, b.Text) })
 }
 
 // hostFaults are values where the tables of mirrors belong.
@@ -262,17 +275,12 @@ func shown(address string) string {
 	if !ok {
 		scheme, rest = "", address
 	}
-	host, path, slash := strings.Cut(rest, "/")
-	if i := strings.LastIndexByte(host, '@'); i >= 0 {
-		host = host[i+1:]
-	}
+	// A password may have any character.
+	rest = rest[strings.LastIndexByte(rest, '@')+1:]
 	if ok {
-		host = scheme + "://" + host
+		return scheme + "://" + rest
 	}
-	if slash {
-		host += "/" + path
-	}
-	return host
+	return rest
 }
 
 // readURL reads the address as containerd does: without a scheme it is https.
@@ -426,7 +434,7 @@ func places(data []byte) *written {
 		line := 0
 		for it := e.Key(); it.Next(); {
 			if line == 0 {
-				line = p.Shape(p.Range(it.Node().Data)).Start.Line
+				line = p.Shape(it.Node().Raw).Start.Line // Data is a copy if the key has escapes
 			}
 			names = append(names, string(it.Node().Data))
 		}

@@ -75,9 +75,26 @@ mirrors = ["x"]
 
 // TestDescribeShowsNoSecret: what is wrong may be a secret.
 func TestDescribeShowsNoSecret(t *testing.T) {
-	d := Describe([]byte("server = \"http://u:secret@\"\n[host.\"ftp://u:secret@m.example\"]\n[host.\"https://x\".header]\nAuthorization = [\"secret\", 1]\n"))
+	d := Describe([]byte("server = \"http://u:secret@\"\n[host.\"ftp://u:x/secret@m.example\"]\n[host.\"https://x\".header]\nAuthorization = [\"secret\", 1]\n"))
 	text := strings.Join(append(texts(d.AllFaults()), texts(d.AllWarnings())...), "\n")
 	if strings.Contains(text, "secret") || len(d.AllFaults()) != 3 || len(d.AllWarnings()) != 0 {
 		t.Errorf("described as\n%s", text)
+	}
+}
+
+// TestDescribeKeysWithEscapes: the lines of such keys are found, too.
+func TestDescribeKeysWithEscapes(t *testing.T) {
+	d := Describe([]byte("\"ser\\u0076er\" = \"https://r.example\"\n[host.\"https://x\".header]\n\"X-\\u0041uth\" = \"v\"\n"))
+	if len(d.AllFaults())+len(d.AllWarnings()) != 0 || len(d.Endpoints) != 2 || d.Endpoints[1].Line != 1 || d.Endpoints[1].Host != "r.example" || !slices.Equal(d.Endpoints[0].Header, []string{"X-Auth"}) {
+		t.Errorf("described as %+v", d)
+	}
+}
+
+// TestDescribeKeysWithoutServer: what has no effect is a warning.
+func TestDescribeKeysWithoutServer(t *testing.T) {
+	d := Describe([]byte("capabilities = [\"push\"]\noverride_path = true\n"))
+	want := []string{"f:1: capabilities: has no effect on the registry itself without the key server", "f:2: override_path: has no effect on the registry itself without the key server"}
+	if got := texts(d.AllWarnings()); !slices.Equal(got, want) || len(d.AllFaults()) != 0 {
+		t.Errorf("warnings %q, faults %q", got, texts(d.AllFaults()))
 	}
 }

@@ -56,8 +56,15 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 	}
 	var freed freedBytes
 	var failed []error
+	removed := 0
 	for _, img := range unused {
-		frees, err := freedBy(ctx, conn, img)
+		frees, used, err := freedBy(ctx, conn, img)
+		if err == nil && !used {
+			used, err = pinned(ctx, conn, img.GetId())
+		}
+		if used { // since the list was made
+			continue
+		}
 		if err == nil {
 			_, err = conn.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}})
 		}
@@ -65,10 +72,11 @@ func prune(ctx context.Context, cmd *cobra.Command, conn *criclient.Conn, dryRun
 			failed = append(failed, err)
 			continue
 		}
+		removed++
 		freed = freedBytes{freed.least + frees.least, freed.most + frees.most}
 		fmt.Fprintf(out, "removed %s (%s)\n", strings.Join(namesOf(img), " "), show.ID(img.GetId()))
 	}
-	fmt.Fprintf(out, "freed %s of %d images\n", freed, len(unused)-len(failed))
+	fmt.Fprintf(out, "freed %s of %d images\n", freed, removed)
 	return errors.Join(failed...)
 }
 
@@ -105,33 +113,43 @@ func namesOf(img *runtimeapi.Image) []string {
 type freedBytes struct{ least, most int64 }
 
 // freedBy is what the removal of one image frees. What the image shares with those that were removed before it is its own now.
-func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image) (freedBytes, error) {
-	frees, counted, err := bounds(ctx, conn, []*runtimeapi.Image{img})
-	if counted {
-		frees.most = frees.least
+// used reports whether a container uses it by now, also one that is being created.
+func freedBy(ctx context.Context, conn *criclient.Conn, img *runtimeapi.Image) (frees freedBytes, used bool, err error) {
+	frees, use, err := bounds(ctx, conn, []*runtimeapi.Image{img})
+	if use == nil {
+		return frees, false, err
 	}
-	return frees, err
+	for _, one := range use.Images {
+		used = used || one.ID == img.GetId() && len(one.Containers) > 0
+	}
+	return freedBytes{frees.least, frees.least}, used, nil
+}
+
+// pinned reports whether an image is pinned.
+func pinned(ctx context.Context, conn *criclient.Conn, id string) (bool, error) {
+	resp, err := conn.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: id}})
+	return resp.GetImage().GetPinned(), err
 }
 
 // bounds are those of what the removal of images together frees at this moment. They are far from each other only if the images
-// share much with each other, or with those that stay. counted is whether the least is what only these images have.
-func bounds(ctx context.Context, conn *criclient.Conn, images []*runtimeapi.Image) (frees freedBytes, counted bool, err error) {
-	use, err := conn.Berth.DiskUse(ctx)
+// share much with each other, or with those that stay. use is nil for a runtime that does not say who uses the disk.
+func bounds(ctx context.Context, conn *criclient.Conn, images []*runtimeapi.Image) (frees freedBytes, use *image.DiskUse, err error) {
+	use, err = conn.Berth.DiskUse(ctx)
 	if errors.Is(err, errs.Unsupported) { // another runtime, or a Docker Engine
 		var sizes int64
 		for _, img := range images {
 			sizes += int64(img.GetSize())
 		}
-		return freedBytes{0, sizes}, false, nil
+		return freedBytes{0, sizes}, nil, nil
 	}
 	if err != nil {
-		return freedBytes{}, false, err
+		return freedBytes{}, nil, err
 	}
 	removed := map[string]bool{}
 	for _, img := range images {
 		removed[img.GetId()] = true
 	}
-	return boundsOf(use, removed), true, nil
+	return boundsOf(use, removed), use, nil
 }
 
 // boundsOf is bounds of the images with the ids.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
@@ -26,8 +25,8 @@ type Target interface {
 // that Read makes of an archive of docker save. What is written has the digest. got is called with the bytes that are
 // written. NotFound if the archive does not have the blob; else the kinds of Read.
 func Extract(ctx context.Context, stream io.Reader, want imagespec.Descriptor, to Target, got func(int64)) error {
-	s := &sieve{want: want, to: to, got: got, heads: map[digest.Digest][]byte{}}
-	_, err := Read(ctx, s, stream, Limits{Bytes: math.MaxInt64}, func(int64) {})
+	s := &sieve{ctx: ctx, want: want, to: to, got: got, heads: map[digest.Digest][]byte{}}
+	_, err := Read(ctx, s, stream, Limits{Bytes: maxExtracted}, func(int64) {})
 	switch {
 	case s.found:
 		return nil
@@ -39,6 +38,9 @@ func Extract(ctx context.Context, stream io.Reader, want imagespec.Descriptor, t
 	return fmt.Errorf("the archive does not have it: %w", errs.NotFound)
 }
 
+// maxExtracted bounds how much is read of an archive for one blob: few bytes of it may stand for large holes.
+const maxExtracted = 1 << 40
+
 // errFound ends the reading of an archive.
 var errFound = errors.New("the blob is found")
 
@@ -46,6 +48,7 @@ var errFound = errors.New("the blob is found")
 // file.
 type sieve struct {
 	content.Store
+	ctx    context.Context //nolint:containedctx // of the one call of Extract
 	want   imagespec.Descriptor
 	to     Target
 	got    func(int64)
@@ -131,6 +134,9 @@ func (w *sifted) begin(ctx context.Context) error {
 
 // Write implements io.Writer.
 func (w *sifted) Write(p []byte) (int, error) {
+	if err := context.Cause(w.sieve.ctx); err != nil { // a hole needs no read of the archive
+		return 0, err
+	}
 	if missing := headSize - len(w.head); missing > 0 {
 		w.head = append(w.head, p[:min(missing, len(p))]...)
 	}

@@ -44,7 +44,7 @@ func (c *Checker) WantBlob(dgst digest.Digest) { c.wantBlob(dgst, 0) }
 func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 	job := image.Job{Kind: "fetch blob again", Key: dgst.String(), ID: dgst.Encoded()}
 	c.want(wanted{
-		job: job, after: after, ready: func(context.Context, image.Stage) error { return nil },
+		as: dgst.String(), job: job, after: after, ready: func(context.Context, image.Stage) error { return nil },
 		fetch: func(ctx context.Context, at *image.Stages) error { return c.mendInBackground(ctx, at, dgst) }, over: func(error) {},
 	})
 }
@@ -54,10 +54,16 @@ func (c *Checker) wantBlob(dgst digest.Digest, after time.Duration) {
 func (c *Checker) WantImage(gone lost.Image) {
 	all, target := calledBy(gone), gone.Target.Digest
 	c.want(wanted{
-		job: image.Job{Kind: "pull image again", Key: imageKey(gone), ID: target.Encoded()},
+		as:  imageKey(gone),
+		job: image.Job{Kind: "pull image again", Key: gone.Names[0], ID: target.Encoded()},
 		ready: func(ctx context.Context, at image.Stage) error {
-			at("wait for the archive", "the import of an archive of image.import_dirs", time.Now().Add(maxWait))
-			return c.Archives.AwaitLost(ctx, all)
+			at("wait for the archive", "the import of an archive of image.import_dirs", time.Now().Add(archiveWait))
+			waits, cancel := context.WithTimeout(ctx, archiveWait)
+			defer cancel()
+			if err := c.Archives.AwaitLost(waits, all); err != nil && waits.Err() == nil || ctx.Err() != nil {
+				return err
+			}
+			return nil // else a registry is asked
 		},
 		fetch: func(ctx context.Context, at *image.Stages) error {
 			wanted, ok := c.Lost.Get(target)
@@ -78,6 +84,8 @@ func (c *Checker) WantImage(gone lost.Image) {
 
 // wanted is an object that is fetched in a job of its own.
 type wanted struct {
+	// as is what no two objects have.
+	as    string
 	job   image.Job
 	after time.Duration
 	// ready returns when the first fetch may begin.
@@ -90,8 +98,8 @@ type wanted struct {
 // want fetches an object.
 func (c *Checker) want(w wanted) {
 	c.mu.Lock()
-	known := c.wanted[w.job.Key]
-	c.wanted[w.job.Key] = true
+	known := c.wanted[w.as]
+	c.wanted[w.as] = true
 	c.mu.Unlock()
 	if known {
 		return
@@ -100,7 +108,7 @@ func (c *Checker) want(w wanted) {
 		defer func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			delete(c.wanted, w.job.Key)
+			delete(c.wanted, w.as)
 		}()
 		err := c.Jobs.Run(ctx, w.job, func(ctx context.Context, at image.Stage) error {
 			if err := w.ready(ctx, at); err != nil {

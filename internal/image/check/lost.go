@@ -13,7 +13,8 @@ import (
 	"github.com/berthrun/berth/internal/image/progress"
 )
 
-// archiveWait is how long a repair waits until an archive is imported again. After that the import continues in the background.
+// archiveWait is how long a lost image waits until an archive is imported again. After that the import continues in the background:
+// a file that changes all the time is never read.
 const archiveWait = 5 * time.Minute
 
 // checkLost reports the images that starts have lost and that are not back.
@@ -77,12 +78,12 @@ func calledBy(gone lost.Image) []string {
 	return all
 }
 
-// imageKey is the key of the job that brings a lost image back.
-func imageKey(gone lost.Image) string { return gone.Names[0] }
+// imageKey is what a lost image is wanted as. Two may have the same tag.
+func imageKey(gone lost.Image) string { return "image " + gone.Target.Digest.String() }
 
 // fetches reports whether an object is being fetched in the background, or waits for it.
-func (c *Checker) fetches(key string) bool {
+func (c *Checker) fetches(as string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.wanted[key]
+	return c.wanted[as]
 }

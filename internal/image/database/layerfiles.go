@@ -40,8 +40,14 @@ func (d *DB) HasFiles(ctx context.Context, chain string) (bool, error) {
 }
 
 // RestoreFiles moves files into the place of those of a committed snapshot, which are gone. What is
-// there instead is removed. root is set if the files have the attributes of the image's root directory; see LayerLabel.
+// there instead is removed. If somebody has restored them meanwhile, these stay: a container may use them. root is set if the
+// files have the attributes of the image's root directory; see LayerLabel.
 func (d *DB) RestoreFiles(ctx context.Context, chain, files string, root bool) error {
+	d.restoring.Lock()
+	defer d.restoring.Unlock()
+	if has, err := d.HasFiles(ctx, chain); err != nil || has {
+		return err
+	}
 	dir, parent, err := d.LayerFiles(ctx, chain)
 	if err != nil {
 		return err

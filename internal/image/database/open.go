@@ -90,6 +90,8 @@ type DB struct {
 	overlay *layerStore
 	discard func(path string) error
 	log     *slog.Logger
+	// restoring is held by RestoreFiles.
+	restoring sync.Mutex
 	// labels is held while a label of a committed layer is changed.
 	labels sync.Mutex
 	// collection is held while the collector runs; see together.

@@ -57,12 +57,14 @@ type list struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	all  []record
+	// kept are the images of all calls of keep: an archive that is being imported may have one.
+	kept map[string]bool
 }
 
 // readList reads the list. One that cannot be read is empty, and logged: to import an archive again changes nothing, except
 // that images which were removed come back.
 func readList(root string, log *slog.Logger) *list {
-	l := &list{path: filepath.Join(root, FileName), log: log}
+	l := &list{path: filepath.Join(root, FileName), log: log, kept: map[string]bool{}}
 	data, err := sysfile.ReadRegular(l.path, maxFile)
 	if errors.Is(err, errs.NotFound) {
 		return l
@@ -99,6 +101,7 @@ func (l *list) index(path string) int {
 // mounted again.
 func (l *list) put(made record) {
 	l.change(func(all []record) []record {
+		made.Pinned = slices.DeleteFunc(slices.Clone(made.Pinned), func(id string) bool { return l.kept[id] })
 		all = append(slices.DeleteFunc(all, func(r record) bool { return r.Path == made.Path }), made)
 		if len(all) > maxRecords {
 			all = slices.DeleteFunc(all, func(r record) bool {
@@ -152,6 +155,9 @@ func (l *list) outdated(made record) []string {
 func (l *list) keep(ids []string) {
 	kept := func(id string) bool { return slices.Contains(ids, id) }
 	l.mu.Lock()
+	for _, id := range ids {
+		l.kept[id] = true
+	}
 	some := slices.ContainsFunc(l.all, func(r record) bool { return slices.ContainsFunc(r.Pinned, kept) })
 	l.mu.Unlock()
 	if !some {

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -226,4 +227,31 @@ func TestRepairOfALayerOfUserNamespaces(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRepairAfterAKilledRepair: a repair that was killed before it exchanged the files has left a record. The container runs on the
+// files that are still the layer's, and keeps these when the next repair replaces them.
+func TestRepairAfterAKilledRepair(t *testing.T) {
+	a := overlays(t)
+	base := wrongBase(t, a)
+	aside := filepath.Join(filepath.Dir(base), "replaced-killed")
+	if err := errors.Join(os.Mkdir(aside, 0o700), os.Mkdir(filepath.Join(aside, "fs"), 0o700),
+		os.WriteFile(filepath.Join(aside, "record"), []byte(`{"chain":"sha256:c","users":["c1"]}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s := reopen(t, a.Images)
+	report, err := s.Check(t.Context(), true, nil)
+	if err != nil || len(report.Damage) != 1 || !report.Damage[0].Repaired {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	s.trash.Empty(t.Context())
+	if sees(t, s, "c1") {
+		t.Error("the running container got another file")
+	}
+	if err := s.Release(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	if dirs, err := filepath.Glob(filepath.Join(s.db.LayersDir(), "*", "replaced-*")); err != nil || len(dirs) != 0 {
+		t.Errorf("left: %q, %v", dirs, err)
+	}
 }

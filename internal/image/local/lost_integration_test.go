@@ -110,6 +110,32 @@ func TestLossesEnd(t *testing.T) {
 	}
 }
 
+// TestImportsBesideLostImages: nothing waits for ever while images are recorded and an image is lost.
+func TestImportsBesideLostImages(t *testing.T) {
+	s, _, _ := lose(t, make(seenJobs, 1000), true)
+	archive := archiveOf(t, imagetest.Spec{Name: "beside:1", Layers: []imagetest.Layer{{{Path: "file"}}}})
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				s.changed()
+			}
+		}
+	}()
+	for range 20 {
+		if _, err := s.Import(t.Context(), bytes.NewReader(archive.Bytes()), "", false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(s.Faults()) != 1 {
+		t.Errorf("faults: %q", s.Faults())
+	}
+}
+
 // TestLostImageIsPinnedAgain: an import brings an image back as it was, pinned or not, if nobody says otherwise.
 func TestLostImageIsPinnedAgain(t *testing.T) {
 	for _, pin := range []bool{true, false} {

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/berthrun/berth/internal/image"
+	"github.com/berthrun/berth/internal/image/database"
 )
 
 // TestMissingLayerIsUnpackedAgain: a layer whose directory is gone costs no container, without a check and without a restart. The
@@ -34,6 +36,16 @@ func TestMissingLayerIsUnpackedAgain(t *testing.T) {
 			if data, err := os.ReadFile(filepath.Join(m.Path, "dir/first")); err != nil || string(data) != strings.Repeat("first", 10_000) {
 				t.Errorf("the container sees %d bytes, %v", len(data), err)
 			}
+			// Another one that has unpacked the layer comes too late: the container uses the files that are there.
+			img, err := a.Get(t.Context(), a.firstID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			late := filepath.Join(a.db.LayersDir(), "late")
+			if err := errors.Join(os.Mkdir(late, 0o700), a.db.RestoreFiles(database.WithNamespace(t.Context()), img.ChainID, late, true), os.Remove(late)); err != nil {
+				t.Fatal(err)
+			}
+			a.trash.Empty(t.Context())
 			if damage := a.check(t, false); len(damage) != 0 {
 				t.Errorf("left: %+v", damage)
 			}

@@ -204,7 +204,7 @@ func newImages(cfg Config) *Images {
 	}
 	s.imports = importdirs.New(importdirs.Config{
 		Root: cfg.Root, Import: s.importArchive, Jobs: cfg.Jobs, Log: cfg.Log,
-		Pinned: func() map[string]bool { return s.store.Pinned() }, Unpin: func(ctx context.Context, ids []string) error { return s.unpin(ctx, ids) },
+		Pinned: s.pinned, Unpin: func(ctx context.Context, ids []string) error { return s.unpin(ctx, ids) },
 		AwaitIdle: func(ctx context.Context) error { return s.store.AwaitIdle(ctx) },
 	}, cfg.ImportRules)
 	s.stop = sync.OnceFunc(func() {
@@ -218,6 +218,17 @@ func newImages(cfg Config) *Images {
 func (s *Images) importArchive(ctx context.Context, archive io.Reader, pin bool, progress func(image.Progress)) ([]image.Image, error) {
 	defer s.changed()
 	return s.store.Import(ctx, archive, "", pin, progress)
+}
+
+// pinned are the images that are pinned, and those that were when a start has lost them, for package importdirs.
+func (s *Images) pinned() map[string]bool {
+	pinned := s.store.Pinned()
+	for _, gone := range s.lost.Images() {
+		if gone.Pinned && gone.ID != "" {
+			pinned[gone.ID] = true
+		}
+	}
+	return pinned
 }
 
 // unpin takes the pin off images for package importdirs.

@@ -325,7 +325,9 @@ func (r *rebuilder) finish(context.Context) error {
 		return err
 	}
 	for _, dir := range dirs {
-		if _, err := os.Lstat(filepath.Join(dir, database.FilesName)); err == nil {
+		_, err := os.Lstat(filepath.Join(dir, database.FilesName))
+		replaced, _ := filepath.Glob(filepath.Join(dir, database.ReplacedPrefix+"*")) // running containers may have these files
+		if err == nil || len(replaced) > 0 {
 			r.report.Directories++
 			continue
 		}

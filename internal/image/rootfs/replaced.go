@@ -54,7 +54,7 @@ func (m *Manager) ReplaceLayer(ctx context.Context, chain, dir, files string, is
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := replaced{Chain: chain, Bytes: used.Bytes, Inodes: used.Inodes}
-	if r.Users, err = m.usersOf(layer, isBelow); err != nil {
+	if r.Users, err = m.usersOf(isBelow); err != nil {
 		return err
 	}
 	record, err := json.Marshal(r)
@@ -84,12 +84,12 @@ func (m *Manager) ReplaceLayer(ctx context.Context, chain, dir, files string, is
 	return m.dropReplaced("")
 }
 
-// usersOf returns the root filesystems of this store that use a layer, but those that keep earlier files of its directory. m.mu
-// is held.
-func (m *Manager) usersOf(layer string, isBelow func(top string) (bool, error)) ([]string, error) {
+// usersOf returns the root filesystems of this store that use a layer. Some may have earlier files of it: that is not known of
+// those which a kill has kept from being replaced, and of those which were not mounted at that time. m.mu is held.
+func (m *Manager) usersOf(isBelow func(top string) (bool, error)) ([]string, error) {
 	tops, users := map[string]bool{}, []string{}
 	for key, u := range m.uses {
-		if u.Proxy != "" || m.keeps(layer, key) {
+		if u.Proxy != "" {
 			continue
 		}
 		below, known := tops[u.Chain]
@@ -106,16 +106,6 @@ func (m *Manager) usersOf(layer string, isBelow func(top string) (bool, error)) 
 	}
 	slices.Sort(users)
 	return users, nil
-}
-
-// keeps reports whether a root filesystem has replaced files of a layer's directory. m.mu is held.
-func (m *Manager) keeps(layer, key string) bool {
-	for dir, r := range m.replaced {
-		if filepath.Dir(dir) == layer && slices.Contains(r.Users, key) {
-			return true
-		}
-	}
-	return false
 }
 
 // dropReplaced notes that a root filesystem is released, and discards replaced files that no other one has. m.mu is held.

@@ -19,13 +19,11 @@ import (
 	"github.com/berthrun/berth/internal/image/tree"
 )
 
-// SettleLost takes images off the list of lost ones that are back.
+// SettleLost takes images off the list of lost ones that are back. The list is locked after the store, as by record.
 func (s *Store) SettleLost() {
-	s.lost.Settle(func(key string) bool {
-		s.mu.RLock()
-		defer s.mu.RUnlock()
-		return s.names[key] != ""
-	})
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	s.lost.Settle(func(key string) bool { return s.names[key] != "" })
 }
 
 // noteAbsent notes the layers of a loaded image whose blobs are missing. What is unpacked of them is there.

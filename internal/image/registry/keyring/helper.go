@@ -42,6 +42,9 @@ func runHelper(ctx context.Context, helper, server string) (Secret, error) {
 	var out bytes.Buffer
 	cmd.Stdout = &limited{&out, maxAnswer}
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) { // it has ended, and a child of it holds the pipe
+		_ = cmd.Cancel() // it may have left the group
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:

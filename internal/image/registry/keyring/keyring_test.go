@@ -142,13 +142,20 @@ func TestAFileThatIsANamedPipe(t *testing.T) {
 	}
 }
 
-// TestAHelperEndsWithItsChildren: a child of a helper that is killed would stay for ever.
+// TestAHelperEndsWithItsChildren: a child of a helper that is killed, or that ends before its child, would stay for ever.
 func TestAHelperEndsWithItsChildren(t *testing.T) {
+	for name, end := range map[string]string{"killed": "wait\n", "ended": ""} {
+		t.Run(name, func(t *testing.T) { helperWithChild(t, end, name == "killed") })
+	}
+}
+
+func helperWithChild(t *testing.T, end string, kill bool) {
+	t.Helper()
 	told := filepath.Join(t.TempDir(), "told")
 	if err := unix.Mkfifo(told, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	helper(t, "hangs", "sleep 1000 &\necho $! > "+told+"\nwait\n")
+	helper(t, "hangs", "sleep 1000 &\necho $! > "+told+"\n"+end)
 	ring, err := keyring.Read([]string{write(t, "f.json", `{"credHelpers": {"r.example": "hangs"}}`, 0o600)})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +180,9 @@ func TestAHelperEndsWithItsChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(pidfd)
-	cancel()
+	if kill {
+		cancel()
+	}
 	if err := <-ended; !errors.Is(err, errs.Unavailable) {
 		t.Errorf("error %v", err)
 	}
