@@ -9,7 +9,7 @@ import (
 )
 
 // CheckFiles adds a fault to each endpoint for each file that it names and that cannot be used. dir is that of the hosts.toml.
-// An error of read that a file does not exist is fs.ErrNotExist.
+// read returns fs.ErrNotExist for a file that does not exist.
 func (d *Description) CheckFiles(dir string, read func(path string) ([]byte, error)) {
 	for i := range d.Endpoints {
 		e := &d.Endpoints[i]

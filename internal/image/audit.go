@@ -13,12 +13,11 @@ type Auditor interface {
 	DiskUse(ctx context.Context) (*DiskUse, error)
 	// Check looks at the modes of the store's own files, reads all content and all unpacked layers, and
 	// compares them with their digests. With repair it sets modes again, fetches damaged content again,
-	// from archives that its images came from or from the registries that their names lead to, and unpacks
-	// damaged layers again. It
-	// changes no layer that a container uses. seen, which may be nil, gets the progress, and each damaged
-	// object after its repair; it must not block. The error is about the check itself; damage is in the
-	// report. The end of ctx ends the check between two objects: what is repaired stays so. Checks run
-	// one at a time: State.
+	// from archives that its images came from or from the registries that their names lead to, and
+	// replaces damaged layers. A container that uses one keeps its files; new containers get the repaired
+	// layer. seen, which may be nil, gets the progress, and each damaged object after its repair; it must
+	// not block. The error is about the check itself; damage is in the report. The end of ctx ends the
+	// check between two objects: what is repaired stays so. Checks run one at a time: State.
 	Check(ctx context.Context, repair bool, seen func(CheckUpdate)) (*CheckReport, error)
 }
 
@@ -103,10 +102,11 @@ type Quarantined struct {
 
 // Damage is one damaged object.
 type Damage struct {
-	// Object is "blob" or "layer", "image" for one that a start has lost, or "file" or "directory" for one of the store's own with a wrong mode
-	// or owner.
+	// Object is "blob", "layer", "image" for one that a start has lost, or "file" or "directory" for one of
+	// the store's own with a wrong mode or owner.
 	Object string `json:"object"`
-	// Digest is the digest of a blob, the chain id of a layer, or what the names of a lost image pointed to. Path is that of a file or a directory.
+	// Digest is the digest of a blob, the chain id of a layer, or the digest that the names of a lost image
+	// pointed to. Path is that of a file or a directory.
 	Digest digest.Digest `json:"digest,omitempty"`
 	Path   string        `json:"path,omitempty"`
 	// Problem says what is wrong, with the path of the file of a layer.

@@ -21,8 +21,9 @@ func (c *commands) newDiskUse() *cobra.Command {
 		Use:   "du",
 		Short: "Show what images take on disk, and who uses them",
 		Long: "du shows the compressed content and the unpacked layers of each image, how much of both no other image has (OWN:\n" +
-			"what its removal frees), and how many containers use it. A row (removed) is of layers of a removed image, or\n" +
-			"of a damaged layer that a repair has replaced, that containers still use; it names these containers. Only berth supports this.",
+			"what its removal frees), and how many containers use it. A row (removed) shows layers that only containers still use:\n" +
+			"those of a removed image, or of a damaged layer that a repair has replaced. The row names these containers. Only berth\n" +
+			"supports this.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.endpoint.Use(cmd, func(ctx context.Context, conn *criclient.Conn) error {

@@ -34,8 +34,8 @@ func (c *commands) newCheck() *cobra.Command {
 			"With --repair the daemon sets modes and owners again, fetches damaged blobs again, exchanges damaged layers, and\n" +
 			"pulls lost images. Blobs come from the archives in image.import_dirs that the images came from, or from the\n" +
 			"registries of the images, with the daemon's own credentials. Containers that use a damaged layer keep its files until\n" +
-			"they are removed, and new ones get the repaired layer. It changes nothing that containers have written. Each damaged\n" +
-			"object is printed when it is found, with what was done.\n\n" +
+			"they are removed, and new ones get the repaired layer. fsck changes nothing that containers have written. It prints\n" +
+			"each damaged object when it finds it, with what was done.\n\n" +
 			"The check takes as long as reading and unpacking all images. It shows its progress, and `berth jobs` lists it.\n" +
 			"Ctrl-C ends it: what is repaired stays so, and the store is valid. Only berth supports this.\n\n" +
 			"The exit code is 0 without damage, 3 if all damage is repaired, 4 if damage is left, and 1 if the check failed or\n" +

@@ -24,9 +24,9 @@ func (c *commands) newPrune() *cobra.Command {
 		Short: "Remove the images that no container uses and that are not pinned",
 		Long: "prune removes all images that no container uses, as its root filesystem or as a volume, and that are not pinned. A\n" +
 			"container that has exited uses its image until it is removed. prune does not ask: --dry-run shows what it would do.\n\n" +
-			"Images with names go, too, as with `crictl rmi --prune` and `docker image prune -a`: a kubelet removes the same images\n" +
-			"when the disk is full, and pulls them again when a pod needs them. On a node that cannot pull, import images with\n" +
-			"`berth image import --pin`.",
+			"It also removes images that have names, as `crictl rmi --prune` and `docker image prune -a` do. A kubelet removes the\n" +
+			"same images when the disk is full, and pulls them again when a pod needs them. On a node that cannot pull, import\n" +
+			"images with `berth image import --pin`.",
 		Example: "  berth image prune --dry-run\n  berth image prune",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

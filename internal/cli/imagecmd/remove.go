@@ -24,9 +24,9 @@ func (c *commands) newRemove() *cobra.Command {
 			"It also removes an image that containers use, running or not. The containers go on. The command names them: the\n" +
 			"unpacked layers stay on disk until the last of these containers is removed. A kubelet that starts such a container\n" +
 			"again pulls the image.\n\n" +
-			"The command removes the name of an image that the node has lost (the condition ImageStoreIntact of `berth info`), and\n" +
-			"says so.\n\n" +
-			"For another name that the node does not have, the command removes what failed pulls have left of it, and fails.",
+			"If the node has lost the image (the condition ImageStoreIntact of `berth info`), the command removes its name from the\n" +
+			"list of lost images, and says so.\n\n" +
+			"If the node does not know the name, the command fails. It still removes what failed pulls of the name have left.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,7 +44,7 @@ func (c *commands) newRemove() *cobra.Command {
 					}
 					fmt.Fprintln(cmd.OutOrStdout(), ref)
 					if len(lost) > 0 {
-						fmt.Fprintf(cmd.ErrOrStderr(), "%s: the node had lost this image; it does not wait for it any more, and these names are removed: %s\n", ref, strings.Join(lost, ", "))
+						fmt.Fprintf(cmd.ErrOrStderr(), "%s: the node had lost this image; these names are removed, and berth does not bring them back: %s\n", ref, strings.Join(lost, ", "))
 					}
 					if using := users[id]; len(using) > 0 {
 						fmt.Fprintf(cmd.ErrOrStderr(), "%s: its layers stay on disk until the containers that use it are removed: %s\n", ref, strings.Join(using, ", "))

@@ -16,8 +16,9 @@ import (
 // and then asks again.
 const patience = 30 * time.Second
 
-// MendLayers unpacks the layers of an image again whose files are missing, in their place. That is a job, which goes on when it
-// takes longer than a request can wait: the error is of kind Unavailable then. Nil when all are there.
+// MendLayers finds the layers of an image whose files are missing, and unpacks them again in their place. It returns nil when
+// all files are there. It does this in a job. If the job takes longer than a request can wait, the error is Unavailable, and the
+// job goes on.
 func (c *Checker) MendLayers(ctx context.Context, imageID string) error {
 	img, err := c.Store.Stored(ctx, imageID)
 	if err != nil {

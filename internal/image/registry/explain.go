@@ -12,8 +12,8 @@ import (
 )
 
 // Explain returns the endpoints in the order in which a pull asks them, and why. With try it asks those
-// that are not skipped what the reference means, as a pull does, and pulls nothing. The error is then that with which Resolve ends. Without
-// try it is nil, unless the configuration of the endpoints cannot be used.
+// that are not skipped what the reference means, as a pull does, and pulls nothing: the error is that of
+// Resolve. Without try the error is nil, unless the configuration of the endpoints cannot be used.
 func (r *Repository) Explain(ctx context.Context, try bool) ([]image.Endpoint, error) {
 	var all []image.Endpoint
 	if r.sources.fault != nil {

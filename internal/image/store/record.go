@@ -25,8 +25,8 @@ func (s *Store) Record(ctx context.Context, t *tree.Tree, fullNames []string, pi
 }
 
 // record is Record. places are the proxy snapshotters that have got the layers, and image.OverlaySnapshotter if the image was
-// unpacked: those that had them before may be left out. An image that was lost and was pinned is pinned again. s.mu is held; the caller calls SaveNames when it is free, since pulls
-// that end together share the write.
+// unpacked: those that had them before may be left out. An image that was lost and was pinned is pinned again. s.mu is held;
+// the caller calls SaveNames when it is free, since pulls that end together share the write.
 func (s *Store) record(ctx context.Context, t *tree.Tree, fullNames []string, pin bool, places ...string) (*image.Image, error) {
 	keys := keysOf(append(slices.Clone(fullNames), t.ID()), t.Platform)
 	fresh := len(keys)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FlockHolder returns the pid of a process that has locked a file by flock(2), and 0 when none is known: the kernel does not name a
-// process of another pid namespace, and names the one that took a lock also if only another one still has its descriptor.
+// FlockHolder returns the pid of a process that has locked a file by flock(2), or 0 if it is not known. The kernel does not name
+// a process of another pid namespace. It names the process that took the lock, also if only another one still has the descriptor.
 func FlockHolder(path string) int {
 	var at unix.Stat_t
 	if unix.Stat(path, &at) != nil {
