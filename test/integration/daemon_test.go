@@ -301,7 +301,7 @@ func TestServeTwice(t *testing.T) {
 	}{
 		"the same":       {n.places(), []string{"in use", fmt.Sprintf("process %d", n.DaemonPid())}},
 		"another socket": {n.places("--listen", "unix://"+n.Dir+"/other.sock"), []string{"in use", "process"}},
-		"another state":  {n.places("--listen", "unix://"+n.Dir+"/other.sock", "--state", n.Dir+"/other"), []string{"another process has", n.Root}},
+		"another state":  {n.places("--listen", "unix://"+n.Dir+"/other.sock", "--state", n.Dir+"/other"), []string{"image store", fmt.Sprintf("process %d", n.DaemonPid()), n.Root}},
 		"another root":   {n.places("--listen", "unix://"+n.Dir+"/other.sock", "--root", n.Dir+"/other"), []string{"in use", "process"}},
 	} {
 		t.Run(name, func(t *testing.T) {
