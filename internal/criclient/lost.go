@@ -54,7 +54,7 @@ func (noteAnswers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 // HandleConn implements stats.Handler.
 func (noteAnswers) HandleConn(context.Context, stats.ConnStats) {}
 
-// answers makes the errors of calls: of those that the runtime has answered, and of those that it has not.
+// answers turns the errors of gRPC into errors for people. A call that the runtime has not answered ends with a LostError.
 type answers struct{ path string }
 
 func (a *answers) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

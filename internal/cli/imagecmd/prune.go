@@ -131,8 +131,8 @@ func pinned(ctx context.Context, conn *criclient.Conn, id string) (bool, error) 
 	return resp.GetImage().GetPinned(), err
 }
 
-// bounds are those of what the removal of images together frees at this moment. They are far from each other only if the images
-// share much with each other, or with those that stay. use is nil for a runtime that does not say who uses the disk.
+// bounds returns the least and the most that the removal of all these images frees. Both differ by what the images share with
+// each other and with images that stay. use is nil for a runtime that does not say who uses the disk.
 func bounds(ctx context.Context, conn *criclient.Conn, images []*runtimeapi.Image) (frees freedBytes, use *image.DiskUse, err error) {
 	use, err = conn.Berth.DiskUse(ctx)
 	if errors.Is(err, errs.Unsupported) { // another runtime, or a Docker Engine

@@ -44,7 +44,7 @@ type Image struct {
 // byDigest reports whether the key of a name has the digest of an image.
 func byDigest(key string) bool { return strings.Contains(key, "@") }
 
-// Called are the names for people: the tags, or the digests if there is no tag.
+// Called returns the names that people see: the tags, or the digests of an image without tags.
 func (i Image) Called() []string {
 	var tags, digests []string
 	for _, key := range i.Names {

@@ -93,7 +93,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestRemove: whoever removes the tags of a lost image does not want it. A pull that has failed for good is noted.
+// TestRemove: a lost image leaves the list when its tags are removed. The list keeps that a pull has failed for good.
 func TestRemove(t *testing.T) {
 	target := digest.FromString("1")
 	root := t.TempDir()

@@ -211,7 +211,7 @@ func (m *Meter) Wait() (end func()) {
 	}
 }
 
-// Behind notes that a layer waits for another pull, which fetches it, until the caller calls end. It is no transfer.
+// Behind notes that another pull fetches a layer. This pull waits for it until the caller calls end. The wait does not count as a transfer.
 func (m *Meter) Behind() (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -151,11 +151,11 @@ func TestAHelperEndsWithItsChildren(t *testing.T) {
 
 func helperWithChild(t *testing.T, end string, kill bool) {
 	t.Helper()
-	told := filepath.Join(t.TempDir(), "told")
-	if err := unix.Mkfifo(told, 0o600); err != nil {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	helper(t, "hangs", "sleep 1000 &\necho $! > "+told+"\n"+end)
+	helper(t, "hangs", "sleep 1000 &\necho $! > "+pipe+"\n"+end)
 	ring, err := keyring.Read([]string{write(t, "f.json", `{"credHelpers": {"r.example": "hangs"}}`, 0o600)})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func helperWithChild(t *testing.T, end string, kill bool) {
 		_, err := ring.Find("r.example").Get(ctx)
 		ended <- err
 	}()
-	text, err := os.ReadFile(told)
+	text, err := os.ReadFile(pipe)
 	if err != nil {
 		t.Fatal(err)
 	}
